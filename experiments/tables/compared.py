@@ -18,6 +18,7 @@ class Compared:
     than: str | None
     numbers: tuple[str | tuple[str, str], ...]
     digits: int = 1  # after the point
+    pooled: tuple[tuple[str, str | None], ...] = ()  # rows, and others, whose mean counts instead
 
 
 def comparisons(
@@ -25,8 +26,9 @@ def comparisons(
 ) -> Iterator[Compared]:
     """One entry of a table's file, whose rows are called `labels` and whose numbers `metrics`.
     A row with `*` stands for all labels that match, and what its stars stand for is put in the
-    place of those of `than`; labels whose other row is not in the table are left out. Raises
-    `ConfigError` for a row or number that the table does not have."""
+    place of those of `than`; labels whose other row is not in the table are left out. With `pooled`
+    the mean of those that have the most seeds is compared, and not each. Raises `ConfigError` for a
+    row or number that the table does not have."""
     rows, than = tuple(values["rows"]), values.get("than")
     given = [n if isinstance(n, list) else [n] for n in values.get("numbers", metrics[:1])]
     if than is not None and any(len(names) > 1 for names in given):
@@ -55,6 +57,9 @@ def comparisons(
                 + ("" if than is None else f" beside {than!r}")
                 + f"; rows are {', '.join(map(repr, labels[:5]))}, ..."
             )
+        if values.get("pooled"):
+            yield Compared((pattern,), than, numbers, digits, tuple(pairs))
+            continue
         for row, other in pairs:
             yield Compared((row,), other, numbers, digits)
 

@@ -25,6 +25,7 @@ RUN_TABLE: Kinds = RUN_BLOCK | _TABLE
 RUN_TABLE |= {"fqe_steps": int, "sweep": dict, "published": list, "reference": str}
 STUDY_TABLE: Kinds = STUDY_BLOCK | _TABLE | {"compared": list}
 COMPARED: Kinds = {"rows": list, "than": str, "numbers": list, "digits": int}
+COMPARED |= {"pooled": bool}
 NAMES = {dict: "a table", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 NAMES |= {bool: "true or false"}
 

@@ -1,6 +1,8 @@
 """What the file of a table of a study asks to be compared: numbers of rows, paired by seed, as
 sentences under the table."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from experiments.tables.compared import Compared
@@ -12,41 +14,59 @@ from mbrl import statistics
 
 def differences(summary: Summary) -> list[str]:
     """Of every row that is compared the means over its seeds, with their intervals. Of another row
-    only the seeds count that both have. Where there is one such seed, the line is left out."""
-    named = {name for asked in summary.plan.compared for name in (*asked.rows, asked.than)}
+    only the seeds count that both have; of pooled rows those count that have the most seeds. Where
+    there is one such seed, the line is left out."""
     by_row = {
         label: {r["key"]["seed"]: r for r in records}
         for block in summary.blocks
         for label, records in records_of(block).items()
-        if label in named
     }
-    return [
-        line
-        for asked in summary.plan.compared
-        for row in asked.rows
-        for line in _line(asked, row, by_row)
-    ]
+    lines = []
+    for asked in summary.plan.compared:
+        for row in asked.rows:
+            title = row if asked.than is None else f"{row} less {asked.than}"
+            pairs = asked.pooled or ((row, asked.than),)
+            seeds_of = {pair: _shared_seeds(pair, by_row) for pair in pairs}
+            most = max(seeds_of.values(), key=len)
+            pairs = tuple(pair for pair in pairs if seeds_of[pair] == most)
+            if asked.pooled:
+                title = f"Mean of {len(pairs)} rows, {title}"
+            if len(most) > 1:
+                lines.append(_line(title, asked, pairs, most, by_row))
+    return lines
 
 
-def _line(asked: Compared, row: str, by_row: dict[str, dict[int, Record]]) -> list[str]:
-    ours = by_row.get(row, {})
-    theirs = ours if asked.than is None else by_row.get(asked.than, {})
-    seeds = sorted(ours.keys() & theirs.keys())
-    if len(seeds) < 2:
-        return []
+def _shared_seeds(pair: tuple[str, str | None], by_row: dict[str, dict[int, Record]]) -> list[int]:
+    return sorted(set.intersection(*(set(by_row.get(n, {})) for n in pair if n is not None)))
+
+
+def _line(
+    title: str,
+    asked: Compared,
+    pairs: Sequence[tuple[str, str | None]],
+    seeds: Sequence[int],
+    by_row: dict[str, dict[int, Record]],
+) -> str:
     parts = []
     for number in asked.numbers:
-        first, second = number if isinstance(number, tuple) else (number, None)
-        each = np.array([_number(ours[s], first) for s in seeds])
-        if asked.than is not None:
-            each -= [_number(theirs[s], first) for s in seeds]
-        elif second is not None:
-            each -= [_number(ours[s], second) for s in seeds]
-        name = first if second is None else f"{first} less {second}"
+        each = np.mean(
+            [
+                [_value(by_row[row][s], None if o is None else by_row[o][s], number) for s in seeds]
+                for row, o in pairs
+            ],
+            axis=0,
+        )
+        name = number if isinstance(number, str) else f"{number[0]} less {number[1]}"
         at = statistics.confidence_interval(each, statistics.mean)
         parts.append(f"{name} {span(at, asked.digits)}")
-    title = row if asked.than is None else f"{row} less {asked.than}"
-    return [f"{title}, {len(seeds)} seeds: {', '.join(parts)}."]
+    return f"{title}, {len(seeds)} seeds: {', '.join(parts)}."
+
+
+def _value(ours: Record, theirs: Record | None, number: str | tuple[str, str]) -> float:
+    """A number of a record less the same of another, or, of a pair of numbers, less the second."""
+    if isinstance(number, tuple):
+        return _number(ours, number[0]) - _number(ours, number[1])
+    return _number(ours, number) - (0.0 if theirs is None else _number(theirs, number))
 
 
 def _number(record: Record, name: str) -> float:

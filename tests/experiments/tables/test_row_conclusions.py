@@ -47,6 +47,24 @@ def test_a_row_alone_has_its_means_and_differences_of_its_own_numbers() -> None:
     assert line.startswith("a, 2 seeds: solved less before 15.0 [") and ", solved 65.0 [" in line
 
 
+def test_the_mean_over_rows_that_match_is_compared() -> None:
+    """By seed (10 + 20) / 2 and (30 + 20) / 2, so 20 with Student's 12.706 times 5; the pair that
+    has one seed is left out of the mean."""
+    rows = {
+        "hot, a": [record(0, score=11.0), record(1, score=31.0)],
+        "hot, b": [record(0, score=22.0), record(1, score=22.0)],
+        "hot, c": [record(0, score=99.0)],
+        "cold, a": [record(s, score=1.0) for s in (0, 1)],
+        "cold, b": [record(s, score=2.0) for s in (0, 1)],
+        "cold, c": [record(s, score=0.0) for s in (0, 1)],
+    }
+    values = {"rows": ["hot, *"], "than": "cold, *", "numbers": ["score"], "pooled": True}
+    (asked,) = comparisons(values, list(rows), ["score"])
+    (line,) = comparing(summary(rows, "score"), asked)
+    assert line.startswith("Mean of 2 rows, hot, * less cold, *, 2 seeds: score 20.0 [")
+    assert numbers_of(line) == pytest.approx([20.0, 20 - 63.5, 20 + 63.5], rel=0.03)
+
+
 def test_a_point_of_a_curve_is_compared() -> None:
     """The third of eleven points."""
     curve = [float(x) for x in range(11)]
