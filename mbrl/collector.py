@@ -149,8 +149,8 @@ class Collector:
         )
         self.running += step.reward.double()
         ended = step.terminated | truncated
-        state = step.state
-        if bool(ended.any()):
+        state, some_ended = step.state, bool(ended.any())
+        if some_ended:
             self.returns += self.running[ended].tolist()
             state = self._restarted(state, ended)
             self.running[ended], self.elapsed[ended] = 0.0, 0
@@ -162,7 +162,7 @@ class Collector:
         # Observed anew only where a task was reset: MuJoCo observations may need a forward pass,
         # and sources know a row that goes on by what was seen after the one before.
         self.obs = step.obs
-        if bool(ended.any()):
+        if some_ended:
             self.obs = torch.where(ended[:, None], self.task.observe(state), step.obs)
         self.state = state
         self.rows += self.envs

@@ -145,8 +145,9 @@ class LoggedRows:
 
     def _append(self, data: Transitions, every: int = 1) -> None:
         columns = self._values(data)
-        rows = data.select(slice(None, None, every))
-        rows = replace(rows, reward=rows.reward * self.reward_scale)
+        rows = data if every == 1 else data.select(slice(None, None, every))
+        if self.reward_scale != 1:
+            rows = replace(rows, reward=rows.reward * self.reward_scale)
         self._ring.append(rows, **{name: value[::every] for name, value in columns.items()})
 
     @property
