@@ -47,6 +47,8 @@ def comparisons(
     for row in (*plain, *([] if than is None or not plain else [than])):
         if row not in labels:
             raise unknown_name("row that is compared", row, labels)
+    if plain and values.get("pooled"):
+        raise ConfigError(f"pooled is of rows that match a pattern, {plain[0]!r} is one row; put *")
     if plain:
         yield Compared(plain, than, numbers, digits)
     for pattern in (row for row in rows if "*" in row):

@@ -92,6 +92,7 @@ def test_a_point_of_a_curve_is_compared() -> None:
         ),
         ('row = ["swing-up"]', "did you mean 'rows'"),
         ('than = "swing-up"', "lacks 'rows'"),
+        ('rows = ["swing-up"]\npooled = true', "'swing-up' is one row; put \\*"),
         ('rows = ["*-upp"]', r"no row matches '\*-upp'; rows are "),
         ('rows = ["*ing*"]\nthan = "*-up"', "no star, or as many as '\\*ing\\*' has: 2"),
     ],
