@@ -16,10 +16,17 @@ def differences(summary: Summary) -> list[str]:
     """Of every row that is compared the means over its seeds, with their intervals. Of another row
     only the seeds count that both have; of pooled rows those count that have the most seeds. Where
     there is one such seed, the line is left out."""
+    named = {
+        name
+        for asked in summary.plan.compared
+        for pair in (*asked.pooled, *((row, asked.than) for row in asked.rows))
+        for name in pair
+    }
     by_row = {
         label: {r["key"]["seed"]: r for r in records}
         for block in summary.blocks
         for label, records in records_of(block).items()
+        if label in named
     }
     lines = []
     for asked in summary.plan.compared:
