@@ -88,8 +88,9 @@ class FDVL(Agent[Batch]):
         critics      L = sum_n mean Huber(Q_n(s, a) - r - gamma V(s'))
 
     When not to use it: where IQL is tuned already: it differs in the value's loss alone. Its
-    divergence and weight are chosen per group of tasks by its authors, and no table of ours says
-    yet what a fixed choice is worth.
+    divergence and weight are chosen per group of tasks by its authors; chi-square with their weight
+    for locomotion and total variation with that for mazes end within 6 points of each other on
+    seven of nine local datasets, and 45 and 15 apart on the others (table classic, one seed).
     """
 
     version = 1
