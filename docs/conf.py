@@ -43,7 +43,7 @@ html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": False}
-smartquotes = False  # quotes as the pages have them, and a twelfth of the time less
+smartquotes = False  # quotes stay as the pages have them
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
