@@ -162,3 +162,17 @@ def test_sources_around_others_refuse_them_too(name: str) -> None:
     with pytest.raises(ConfigError, match="capacity is 6000"):
         agent.learn(TASK, 0, collection=replace(agent.source.collection, capacity=6000))
     agent.source.allows(agent.source.collection)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_rewards_of_experience_are_in_the_units_of_the_logged_rows(scale: float) -> None:
+    """IQL's source, which may normalise rewards; a row joins as it was seen, its reward scaled."""
+    dataset = load("pendulum/medium-replay")
+    agent = ALGORITHMS["iql"][0](dataset.spec, build_config("iql", CONFIGS["iql"]), seed=0)
+    agent.fit(dataset, 1, callbacks=[])
+    agent.source.reward_scale = scale
+    row = dataset.transitions.select(slice(7, 8))
+    agent.observe(row)
+    last = agent.source.rows.batch(agent.source.rows.gather(torch.tensor([len(dataset)])))
+    assert float(last.reward) == pytest.approx(scale * float(row.reward))
+    assert torch.equal(last.obs, row.obs) and torch.equal(last.next_obs, row.next_obs)
