@@ -333,13 +333,16 @@ class EnsembleDynamics:
         """A sampled step. `member` [B] names the member of each row; None takes the mixture's
         mean and mean variance. `measure` adds that disagreement."""
         self._require_fit()
-        level = None
-        if measure is None and member is not None:
-            mean, variance = self.chosen_predict(obs, action, member)
-        else:
+        shape, level, y = (len(obs), self.network.out_dim), None, None
+        noise = torch.randn(shape, generator=generator, device=self._device)
+        if measure is not None or member is None:
             mean, variance, level = self._measured_predict(obs, action, member, measure)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-        next_obs, reward = self.decode(obs, action, mean + variance.sqrt() * noise)
+        else:
+            y = self.network.draws(self.encode(obs, action), member, noise)
+            if y is None:
+                mean, variance = self.chosen_predict(obs, action, member)
+        y = mean + variance.sqrt() * noise if y is None else y
+        next_obs, reward = self.decode(obs, action, y)
         ended = self.terminates(obs, action, next_obs, generator)
         reward = self.ending_reward(reward, ended)
         return Prediction(next_obs, reward, ended, disagreement=level)

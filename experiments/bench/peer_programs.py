@@ -158,7 +158,7 @@ def _mbrl(workload: str) -> tuple[Step, int]:
         num_layers=4,
         ensemble_size=7,
         hid_size=200,
-        propagation_method="random_model",
+        propagation_method="fixed_model" if workload == "pets_plan" else "random_model",
         activation_fn_cfg={"_target_": "torch.nn.SiLU"},
     )
     model = models.OneDTransitionRewardModel(net, target_is_delta=True, normalize=True)
@@ -173,10 +173,11 @@ def _mbrl(workload: str) -> tuple[Step, int]:
     count, generator = 10_003, torch.Generator()  # a multiple of the members, as it demands
     end = lambda act, nxt: torch.zeros(len(nxt), 1, dtype=torch.bool)  # noqa: E731
     world = models.ModelEnv(_spaces(), model, end, None, generator)
+    net.mean_and_logvar.weight.data.mul_(0.01)
+    if workload == "pets_plan":
+        return _cross_entropy(world, obs[0]), 1
     layers = [torch.nn.Linear(OBS, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)]
     actor = torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(256, 2 * ACTIONS))
-    last = net.mean_and_logvar
-    last.weight.data.mul_(0.01)
 
     def roll() -> None:
         state = world.reset(obs[:count], return_as_np=False)
@@ -188,6 +189,30 @@ def _mbrl(workload: str) -> tuple[Step, int]:
                 now, _, _, state = world.step(act, state, sample=True)
 
     return roll, 5 * count
+
+
+def _cross_entropy(world: Any, obs: Any) -> Step:
+    """Plans of mbrl-lib's PETS with the settings of its cartpole."""
+    planning: Any = importlib.import_module("mbrl.planning")
+    configs: Any = importlib.import_module("omegaconf").OmegaConf
+    search = {
+        "_target_": "mbrl.planning.CEMOptimizer",
+        "num_iterations": 5,
+        "elite_ratio": 0.1,
+        "population_size": 350,
+        "alpha": 0.1,
+        "return_mean_elites": True,
+        "device": "cpu",
+        "lower_bound": None,
+        "upper_bound": None,
+    }
+    agent = planning.TrajectoryOptimizerAgent(
+        configs.create(search), [-1.0] * ACTIONS, [1.0] * ACTIONS, 15
+    )
+    agent.set_trajectory_eval_fn(
+        lambda start, plans: world.evaluate_action_sequences(plans, start, num_particles=20)
+    )
+    return lambda: agent.act(obs)
 
 
 def _vmap(workload: str) -> tuple[Step, int]:

@@ -58,7 +58,7 @@ PEERS: dict[PeerName, Peer] = {
         "mbrl",
         "mbrl==0.2.0",
         ("numpy", "hydra-core", "termcolor", "gymnasium", "tqdm"),
-        ("model_fit", "rollout_single"),
+        ("model_fit", "rollout_single", "pets_plan"),
     ),
 }
 

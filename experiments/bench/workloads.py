@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from algorithms import ALGORITHMS, NEUBAYConfig
 from algorithms.learners.recurrent_actor_critic import RecurrentActorCritic, RecurrentLearnerConfig
+from algorithms.pets import CrossEntropyPlanner, PlannerConfig
 from experiments.bench import language as bench_language
 from experiments.bench.peer_programs import Step
 from experiments.bench.windows import SMALL, WIDE, sampling
@@ -44,6 +46,7 @@ Name = Literal[
     "ensemble_128",
     "rollout_penalty",
     "rollout_single",
+    "pets_plan",
     "recurrent",
     "windows_heun_128",
     "windows_few_128",
@@ -211,19 +214,41 @@ def _recurrent(quick: bool, folder: Path) -> tuple[Step, int]:
     return step, 1
 
 
+def _untrained(quick: bool) -> EnsembleDynamics:
+    """A model that predicts as if it were fitted."""
+    model = _model(quick)
+    model.network.requires_grad_(False)
+    model.holdout_mse = torch.zeros(model.num_members)
+    return model
+
+
 def rollouts(config: RolloutConfig, states: int = 50_000) -> Build:
     """Rollouts from so many states."""
 
     def build(quick: bool, folder: Path) -> tuple[Step, int]:
-        model, policy = _model(quick), SquashedGaussianPolicy(SPEC, (256, 256))
-        model.network.requires_grad_(False)
-        model.holdout_mse = torch.zeros(model.num_members)
+        model, policy = _untrained(quick), SquashedGaussianPolicy(SPEC, (256, 256))
         draw = torch.Generator().manual_seed(0)
         starts = torch.randn(min(1_500, states) if quick else states, SPEC.obs_dim, generator=draw)
         count = len(starts) * config.horizon
         return lambda: rollout(model, policy.explore, starts, config, draw), count
 
     return build
+
+
+def _plans(quick: bool, folder: Path) -> tuple[Step, int]:
+    """Plans of PETS with the settings of mbrl-lib's for its cartpole, from one observation, each
+    from where the one before leaves it."""
+    config = PlannerConfig(horizon=3, population=20, particles=7) if quick else PlannerConfig()
+    planner = CrossEntropyPlanner(SPEC, _untrained(quick), config, seed=0)
+    draw = torch.Generator().manual_seed(0)
+    obs = torch.randn(1, SPEC.obs_dim, generator=draw)
+    plan: Tensor | None = None
+
+    def step() -> None:
+        nonlocal plan
+        _, plan = planner.step(obs, plan, draw)
+
+    return step, 1
 
 
 def _windows(
@@ -341,6 +366,9 @@ WORKLOADS: dict[Name, Workload] = {
         rollouts(RolloutConfig(5)),
         aim=1850.0,
         recorded={"mbrl-lib": 1630.0},
+    ),
+    "pets_plan": Workload(
+        "plans of PETS, 350 of 15 steps, 20 particles, 5 iterations, 7 members", "plans/s", _plans
     ),
     "windows_heun_128": _windows(
         "U-Net 128 wide", WIDE, "heun", 128, aim=0.048, recorded={"PGD's code (JAX)": 0.048}

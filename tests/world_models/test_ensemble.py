@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from scipy import linalg, stats
 from mbrl.errors import ConfigError, DataError
 from mbrl.types import Spec, Transitions
 from tests.draws import same_draws
-from world_models import EnsembleConfig, EnsembleDynamics
+from world_models import EnsembleConfig, EnsembleDynamics, Prediction
 from world_models import diagnostics as measures
 from world_models.disagreement import MEASURES
-from world_models.ensemble_network import gaussian_nll
+from world_models.ensemble_network import EnsembleNetwork, gaussian_nll
 
 SMALL = {
     "members": 4,
@@ -198,6 +199,31 @@ def test_members_are_predicted_alone_as_together(shares: tuple[int, ...], chunk:
     rows = torch.arange(300)
     assert torch.allclose(mean, together[member, rows], atol=1e-5)
     assert torch.allclose(alone, variance[member, rows], rtol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"target": "residual"}, {"reward": "reached"}], ids=str)
+@pytest.mark.parametrize("discrete", [False, True])
+def test_compiled_steps_are_those_of_pytorch(
+    settings: dict[str, Any], discrete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, data = linear_world(300)
+    if discrete:
+        spec = Spec("discrete", 3, 1, 4, None, None, 50)
+        data = replace(data, action=torch.arange(300) % 4)
+    config = EnsembleConfig(**(SMALL | {"input_clip": 0.7, "reward_updates": 20} | settings))
+    model = EnsembleDynamics(spec, config)
+    model.fit(data)
+    member = torch.arange(300) % 3
+
+    def step() -> Prediction:
+        generator = torch.Generator().manual_seed(1)
+        return model.predict(data.obs, data.action, generator, member=member)
+
+    got = step()
+    monkeypatch.setattr(EnsembleNetwork, "draws", lambda *inputs: None)
+    right = step()
+    assert torch.allclose(got.next_obs, right.next_obs, atol=1e-5)
+    assert torch.allclose(got.reward, right.reward, atol=1e-5)
 
 
 @same_draws
