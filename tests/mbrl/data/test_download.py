@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import socket
 import threading
+import unittest
 from dataclasses import replace
 
 import numpy as np
@@ -223,14 +224,14 @@ def test_a_mirror_serves_only_files_whose_checksum_is_published():
     assert named[1].endswith("/DMSD/DMSD-high-20000-val.npz")
 
 
-def test_what_is_fetched_and_what_failed_is_logged(server, tmp_path, caplog):
+def test_what_is_fetched_and_what_failed_is_logged(server, tmp_path):
     server.files["/second"] = CONTENT
-    with caplog.at_level("INFO", logger="mbrl"):
+    with unittest.TestCase().assertLogs("mbrl", "INFO") as seen:
         download([f"{server.url}/first", f"{server.url}/second"], tmp_path / "f", checksum=SHA)
-    levels = [(r.levelname, r.getMessage().split(" ")[0]) for r in caplog.records]
+    levels = [(r.levelname, r.getMessage().split(" ")[0]) for r in seen.records]
     assert levels == [
         ("INFO", "fetching"),
         ("WARNING", f"{server.url}/first:"),
         ("INFO", "fetching"),
     ]
-    assert "HTTP 404" in caplog.text
+    assert "HTTP 404" in seen.output[1]

@@ -12,12 +12,13 @@ from algorithms.language.adapters import trl as adapter
 from mbrl.errors import ConfigError
 from mbrl.policy_gradient import Recipe, recipe
 from mbrl.policy_gradient.axes.aggregation import SequenceSum
+from tests.optional import needed
 
-trl = pytest.importorskip("trl")
-peft = pytest.importorskip("peft")
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers")
-tables = pytest.importorskip("datasets.arrow_dataset")
+trl = needed("trl")
+peft = needed("peft")
+tokenizers = needed("tokenizers")
+transformers = needed("transformers")
+tables = needed("datasets.arrow_dataset")
 LETTERS, END, PAD = "abcdefgh ", 9, 10
 PROMPTS = ["bcd e", "fgh", "cde", "hg f"]
 

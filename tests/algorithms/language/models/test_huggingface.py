@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
+from tests.optional import needed
+
+transformers = needed("transformers")
+needed("peft")
 
 from algorithms.language import tasks  # noqa: E402
 from algorithms.language.imitation import Imitation, ImitationConfig  # noqa: E402

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
+from tests.optional import needed
+
+transformers = needed("transformers")
+needed("peft")
 
 from algorithms.language.learner import ModelConfig  # noqa: E402
 from algorithms.language.models import huggingface, smollm2  # noqa: E402

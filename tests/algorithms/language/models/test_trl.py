@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-trl = pytest.importorskip("trl")
-datasets = pytest.importorskip("datasets")
+from tests.optional import needed
+
+trl = needed("trl")
+datasets = needed("datasets")
 
 from algorithms.language.learner import ModelConfig  # noqa: E402
 from algorithms.language.models.passes import passes  # noqa: E402
