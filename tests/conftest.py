@@ -92,6 +92,17 @@ def quick_jobs(short_episodes: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PAUSE", 0.01)
 
 
+@pytest.fixture
+def quick_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm starts of the studies of language models make two updates, solve nothing and are looked
+    at on three problems of each level."""
+    from experiments.studies import language_training
+
+    few = functools.partial(language_training.LanguageSettings, eval_problems=3)
+    monkeypatch.setattr(language_training, "MOST", 2)
+    monkeypatch.setattr(language_training, "LanguageSettings", few)
+
+
 @pytest.fixture(scope="session")
 def one_registry() -> Iterator[None]:
     """PyTorch reads the source of all its 500 translations to ONNX at every export, which takes as

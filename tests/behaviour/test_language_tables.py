@@ -44,17 +44,11 @@ TABLES = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warm starts of two updates."""
-    monkeypatch.setattr(language_training, "MOST", 2)
-
-
 def settings(study: str, **changes: Any) -> dict[str, Any]:
     return studies.settings_of(study, SMALL | changes)
 
 
-def test_cells_share_a_warm_start_that_is_done_first(short: None, tmp_path: Path) -> None:
+def test_cells_share_a_warm_start_that_is_done_first(quick_starts: None, tmp_path: Path) -> None:
     home, cells = tmp_path / "home", [tmp_path / "grpo", tmp_path / "rloo"]
     for folder in cells:
         study.create("language_recipes", settings("language_recipes"), 0, folder, home)
@@ -71,7 +65,7 @@ def test_cells_share_a_warm_start_that_is_done_first(short: None, tmp_path: Path
     assert begun == str(start)
 
 
-def test_what_a_cell_measures_is_what_its_run_wrote(short: None, tmp_path: Path) -> None:
+def test_what_a_cell_measures_is_what_its_run_wrote(quick_starts: None, tmp_path: Path) -> None:
     chosen = settings("language_recipes", steps=3, looks=1)
     results = language_training.measure(chosen, 0, tmp_path)
     rows = MetricsFile(tmp_path / "run" / "metrics.csv").rows()
@@ -91,7 +85,9 @@ def test_what_a_cell_measures_is_what_its_run_wrote(short: None, tmp_path: Path)
     assert again.values == results.values
 
 
-def test_a_run_that_diverges_has_no_accuracy(short: None, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_that_diverges_has_no_accuracy(
+    quick_starts: None, tmp_path: Path, monkeypatch
+) -> None:
     chosen = settings("language_recipes", steps=3)
     jobs.resume(language_training.warm_start(chosen, 0, tmp_path), quiet=True)
     monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric
@@ -102,7 +98,9 @@ def test_a_run_that_diverges_has_no_accuracy(short: None, tmp_path: Path, monkey
     assert str(again.values) == str(result.values)
 
 
-def test_demonstrations_go_on_where_the_warm_start_stopped(short: None, tmp_path: Path) -> None:
+def test_demonstrations_go_on_where_the_warm_start_stopped(
+    quick_starts: None, tmp_path: Path
+) -> None:
     chosen = settings("language_tasks", learner="imitation", steps=2, config={}, looks=0)
     result = language_tasks.measure(chosen, 0, tmp_path)
     (start,) = (tmp_path / "starts").iterdir()
@@ -113,7 +111,7 @@ def test_demonstrations_go_on_where_the_warm_start_stopped(short: None, tmp_path
     assert result.values["samples"] == 128 and result.values["tokens"] > 128
 
 
-def test_a_run_ends_with_its_tokens(short: None, tmp_path: Path) -> None:
+def test_a_run_ends_with_its_tokens(quick_starts: None, tmp_path: Path) -> None:
     chosen = settings("language_schedulers", tokens=400, config=SMALL["config"] | {"pool": 8})
     chosen["steps"] = 1000
     result = language_schedulers.measure(chosen, 0, tmp_path)
@@ -255,7 +253,7 @@ def test_figures_hold_the_records(tmp_path: Path) -> None:
 
 
 def test_a_small_table_is_run_and_written(
-    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_starts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "small.toml"
     file.write_text(

@@ -29,10 +29,7 @@ CONFIG = {
 SHOWN = {"levels": [3, 1003], "rows": 2}
 
 
-def test_a_cell_says_what_was_gained_and_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(language_training, "MOST", 2)  # updates of a start that solves nothing
+def test_a_cell_says_what_was_gained_and_forgotten(tmp_path: Path, quick_starts: None) -> None:
     settings = cascades.DEFAULTS | SMALL | {"config": CONFIG, "shown": SHOWN}
     values = cascades.measure(settings, 0, tmp_path).values
     rows = MetricsFile(tmp_path / "run" / "evaluations.csv").rows()
@@ -55,9 +52,8 @@ def test_a_cell_says_what_was_gained_and_forgotten(
 
 @pytest.mark.long
 def test_a_run_that_diverges_gains_and_forgets_no_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, quick_starts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_training, "MOST", 5)
     settings = cascades.DEFAULTS | SMALL | {"config": CONFIG, "shown": SHOWN}
     language_training.finished(language_training.warm_start(settings, 0, tmp_path))
     monkeypatch.setattr("mbrl.callbacks.LIMIT", 1e-9)  # of any metric

@@ -3,10 +3,8 @@
 import math
 from pathlib import Path
 
-import pytest
-
 from algorithms.language.settings import LanguageConfig
-from experiments.studies import hints, language_training
+from experiments.studies import hints
 from mbrl.policy_gradient import RECIPES
 
 SMALL = {
@@ -18,10 +16,7 @@ SMALL = {
 }
 
 
-def test_a_cell_says_what_the_mechanism_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(language_training, "MOST", 2)  # updates of a start that solves nothing
+def test_a_cell_says_what_the_mechanism_did(tmp_path: Path, quick_starts: None) -> None:
     for name in ("policy_rollout", "grpo"):
         config = {"prompts": 2, "group": 2, "levels": [2]}
         settings = hints.DEFAULTS | SMALL | {"task": "chain", "recipe": name, "config": config}

@@ -27,10 +27,7 @@ def test_rows_are_settings_that_there_are() -> None:
         configs.from_dict(LanguageConfig, merge(given, row["config"]))
 
 
-def test_a_cell_says_how_far_learning_is_from_sampling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(language_training, "MOST", 2)
+def test_a_cell_says_how_far_learning_is_from_sampling(tmp_path: Path, quick_starts: None) -> None:
     shape = {"prompts": 2, "group": 2, "minibatches": 1, "levels": [1]}
     for name, few, zero in (("alone", {}, False), ("both", {"training_precision": "int3"}, True)):
         config = shape | {"sampling_precision": "int3"} | few
@@ -41,10 +38,9 @@ def test_a_cell_says_how_far_learning_is_from_sampling(
 
 
 def test_a_run_that_diverges_has_no_accuracy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, quick_starts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that of the checkpoint before its first step."""
-    monkeypatch.setattr(language_training, "MOST", 5)
     config = {"prompts": 2, "group": 2, "levels": [1], "sampling_precision": "int3"}
     settings = precision.DEFAULTS | SMALL | {"task": "addition", "config": config}
     language_training.finished(language_training.warm_start(settings, 0, tmp_path))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.studies import language_training, swarm
+from experiments.studies import swarm
 
 SMALL = {
     "task": "addition",
@@ -17,8 +17,9 @@ SMALL = {
 
 
 @pytest.mark.long
-def test_a_cell_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_training, "MOST", 2)
+def test_a_cell_goes_on_where_it_was(
+    tmp_path: Path, quick_starts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(swarm, "WIDTHS", (8, 16))
     monkeypatch.setattr(swarm, "EVERY", 2)
     settings = swarm.DEFAULTS | SMALL | {"external": 1}
