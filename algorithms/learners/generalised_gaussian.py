@@ -12,6 +12,7 @@ from mbrl.shapes import check_shapes
 
 SMALLEST_ERROR = 1e-3  # below it |error| is held: the slope of |error|^beta has no bound at 0
 SHAPES = (0.2, 4.0)  # bounds of beta
+PARTS, ROUNDS = 32, 10  # of the search for xi, to 1 / PARTS^ROUNDS of where it begins
 
 
 def shape(output: Tensor) -> Tensor:
@@ -32,21 +33,25 @@ def risk_weights(beta: Tensor) -> Tensor:
     return beta.detach() / beta.detach().mean()
 
 
-def inverse_variance_weights(variance: Tensor, least_share: float, steps: int = 50) -> Tensor:
+def inverse_variance_weights(variance: Tensor, least_share: float) -> Tensor:
     """1 / (v_i + xi), scaled to a mean of 1, [B], from variances [B] of the targets, with the
-    smallest xi >= 0, by bisection, at which the effective number of rows (sum w)^2 / sum w^2 is at
-    least `least_share` of all.
+    smallest xi >= 0 at which the effective number of rows (sum w)^2 / sum w^2 is at least
+    `least_share` of all.
 
     Sample Efficient Deep Reinforcement Learning via Uncertainty Estimation (arXiv 2201.01666).
     """
     check_shapes(variance=(variance, "B"))
-    high = 1e4 * variance.max() + 1e-12
+    high = 1e4 * variance.max()[None] + 1e-12
     low = torch.zeros_like(high)
-    for _ in range(steps):
-        middle = (low + high) / 2
-        weight = 1 / (variance + middle)
-        enough = weight.sum().square() >= least_share * len(weight) * weight.square().sum()
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    # Where bisection halves, each round looks at all ends of `PARTS` equal parts of what is left.
+    ends = torch.arange(1, PARTS + 1, device=variance.device) / PARTS
+    for _ in range(ROUNDS):
+        xi = low + (high - low) * ends
+        weight = 1 / (variance + xi[:, None])
+        enough = weight.sum(1).square() >= least_share * len(variance) * weight.square().sum(1)
+        enough[-1] = True  # known, or nothing is enough
+        first = enough.int().argmax()[None]
+        low, high = torch.cat([low, xi])[first], xi[first]
     weight = 1 / (variance + high)
     return weight / weight.mean()
 
