@@ -18,7 +18,7 @@ def test_a_peer_that_cannot_run_says_why_and_the_recorded_figure_stands(
         raise bench_peers.PeerError("no network")
 
     monkeypatch.setattr(bench_peers, "environment", refuse)
-    arguments = ["bench", "--quick", "--peers", "--workloads", "rollout_single"]
+    arguments = ["bench", "--quick", "--peers", "--workloads", "rollout_single", "--no-memory"]
     assert main([*arguments, "--out", str(tmp_path / "r.json")]) == 0
     record = json.loads((tmp_path / "r.json").read_text())["workloads"]["rollout_single"]
     assert record["not_run"] == {"mbrl-lib": "no network"} and record["peers"] == {}

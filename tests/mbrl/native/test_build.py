@@ -10,9 +10,14 @@ from mbrl.native import build
 
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A home of its own, and sources that are soon compiled: the real ones are, wherever a test uses
+    the library."""
     monkeypatch.setattr(build, "HOME", tmp_path / "native")
-    quick = tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS)
-    monkeypatch.setattr(build, "FLAGS", quick)
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "sources")
+    (tmp_path / "sources").mkdir()
+    for name in ("one", "two"):
+        source = f'extern "C" long {name}() {{ return 1; }}'
+        (tmp_path / "sources" / f"{name}.cpp").write_text(source)
     monkeypatch.delenv(build.SWITCH, raising=False)
     build.library.cache_clear()
     yield
@@ -22,12 +27,17 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_it_is_built_once_and_found_again(tmp_path: Path) -> None:
     if not any(build.available(c) for c in ("g++", "clang++", "c++")):
         pytest.skip("no C++ compiler")
-    assert build.library() is not None
+    library = build.library()
+    assert library is not None and library.one() == library.two() == 1
     (made,) = (tmp_path / "native").glob("*.so")
     written = made.stat().st_mtime_ns
     build.library.cache_clear()
     assert build.library() is not None
     assert [p.stat().st_mtime_ns for p in (tmp_path / "native").glob("*.so")] == [written]
+    (tmp_path / "sources" / "one.cpp").write_text('extern "C" long one() { return 2; }')
+    build.library.cache_clear()
+    changed = build.library()
+    assert changed is not None and changed.one() == 2
 
 
 def test_a_switch_keeps_to_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
