@@ -221,8 +221,7 @@ class PETS(Agent[Batch]):
         action       the first of the plan
 
     When not to use it: where an action has to come fast, or a policy has to be exported: it plans
-    anew at every step and has none. What lies beyond the plan's horizon counts nothing. No table of
-    ours compares it yet.
+    anew at every step and has none. What lies beyond the plan's horizon counts nothing.
     """
 
     version = 1

@@ -26,6 +26,7 @@ def test_a_peer_that_cannot_run_says_why_and_the_recorded_figure_stands(
     assert "no network" in shown and "mbrl-lib" in shown
 
 
+@pytest.mark.long
 def test_a_peer_answers_in_its_own_process_and_a_dead_one_is_reported(monkeypatch, tmp_path):
     running = bench_peers.Running("stable-baselines3", "sac", tmp_path)
     assert running.version and running.rate(0.01) > 0

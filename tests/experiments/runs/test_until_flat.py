@@ -174,7 +174,10 @@ def test_the_task_has_no_part_in_it(whole: Path, log: str, tmp_path: Path):
     )
 
 
-@pytest.mark.parametrize("saves", [2, 4, 6])
+@pytest.mark.parametrize(
+    "saves",
+    [pytest.param(2, marks=pytest.mark.long), 4, pytest.param(6, marks=pytest.mark.long)],
+)
 @pytest.mark.usefixtures("short_episodes")
 def test_a_run_that_dies_ends_where_the_other_does(
     whole: Path, log: str, tmp_path: Path, saves: int, monkeypatch

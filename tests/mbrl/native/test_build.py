@@ -10,8 +10,8 @@ from mbrl.native import build
 
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A home of its own, and sources that are soon compiled: the real ones are, wherever a test uses
-    the library."""
+    """A home of its own, and sources that are soon compiled: the real ones are, where any other
+    test uses the library."""
     monkeypatch.setattr(build, "HOME", tmp_path / "native")
     monkeypatch.setattr(build, "SOURCES", tmp_path / "sources")
     (tmp_path / "sources").mkdir()

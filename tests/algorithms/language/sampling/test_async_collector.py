@@ -297,6 +297,7 @@ def test_a_record_that_is_cut_is_never_half_written(tmp_path: Path, monkeypatch)
     record.cut(0)  # nothing had happened
 
 
+@pytest.mark.long
 def test_processes_work_and_are_replaced(tmp_path: Path) -> None:
     agent, path = learner(), tmp_path / "schedule.jsonl"
     workers = Processes(worker_config(agent, None, 1), 2)
