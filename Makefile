@@ -55,6 +55,9 @@ lint: $(VENV)/installed
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
+# BUILDER=dummy: pages are read and links are followed, and nothing is written.
+BUILDER ?= html
+
 site: $(VENV)/docs
-	OMP_NUM_THREADS=1 $(RUN) sphinx --fail-on-warning --keep-going --quiet --jobs 2 --conf-dir docs \
+	OMP_NUM_THREADS=1 $(RUN) sphinx --builder $(BUILDER) --fail-on-warning --keep-going --quiet --jobs 2 --conf-dir docs \
 		--doctree-dir build/doctrees . build/site
