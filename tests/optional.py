@@ -8,8 +8,8 @@ import pytest
 
 
 class Late:
-    """A module that is imported when something in it is first asked for: some take ten seconds,
-    and every process that collects the tests would pay for it."""
+    """A module that is imported when something in it is first asked for: some take seconds, and
+    every process that collects the tests would pay for them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -18,9 +18,8 @@ class Late:
         return getattr(import_module(self._name), name)
 
 
-def needed(name: str, extra: str | None = None) -> Any:
+def needed(name: str) -> Any:
     """The module; where there is none, the file that asks is skipped."""
     if find_spec(name.partition(".")[0]) is None:
-        reason = f"there is no {name}" if extra is None else f"the extra `{extra}` is not installed"
-        pytest.skip(reason, allow_module_level=True)
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
     return Late(name)
