@@ -65,7 +65,24 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
         "best": np.maximum.accumulate(objective).tolist(),
         "score": score.tolist(),
     }
-    return Outcome(values, curves)
+    return Outcome(values, curves | choices(rows))
+
+
+def choices(rows: list[dict[str, str]]) -> dict[str, list[float]]:
+    """What was chosen in each trial, `choice NAME`: numbers as they are, and of each kind
+    (`choice NAME=KIND`) 1 where it was chosen and 0 elsewhere. What was the same in all is left
+    out."""
+    known: dict[str, list[float]] = {}
+    for column in rows[0].keys() - {"trial", "fqe", "score_in_task"}:
+        name, tried = column.rsplit(".", 1)[-1], [row[column] for row in rows]
+        if len(set(tried)) == 1:
+            continue
+        try:
+            known[f"choice {name}"] = [float(each) for each in tried]
+        except ValueError:
+            for kind in sorted(set(tried)):
+                known[f"choice {name}={kind}"] = [float(each == kind) for each in tried]
+    return dict(sorted(known.items()))
 
 
 def draw(rows: dict[str, list[dict[str, Any]]], folder: Path, suffix: str) -> list[Path]:

@@ -12,6 +12,7 @@ from experiments.tables import (
     bandit_conclusions,
     budget_conclusions,
     cascade_conclusions,
+    design_conclusions,
     goal_conclusions,
     row_conclusions,
 )
@@ -288,6 +289,7 @@ CONCLUSIONS: dict[str, Callable[[Summary], list[str]]] = {
     "cascades": cascade_conclusions.cascades,
     "certified": certified,
     "costly": costly,
+    "designs": design_conclusions.designs,
     "detector": detector,
     "few_steps": few_steps,
     "guided": guided,

@@ -30,4 +30,18 @@ def test_the_study_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert outcome.curves["trial"] == [1.0, 2.0, 3.0]
     assert outcome.curves["best"][-1] == outcome.values["found"]
     assert outcome.curves["best"] == sorted(outcome.curves["best"])
+    rates = sorted(rows, key=lambda row: int(row["trial"]))
+    assert outcome.curves["choice learning_rate"] == [float(r["learning_rate"]) for r in rates]
     assert design_search.measure(settings, 0, tmp_path) == outcome  # from what is there
+
+
+def test_choices_are_numbers_or_one_of_their_kinds() -> None:
+    rows = [
+        {"trial": "0", "a.members": "10", "a.horizon": "3", "a.penalty": "std", "fqe": "1"},
+        {"trial": "1", "a.members": "10", "a.horizon": "7", "a.penalty": "kl", "fqe": "2"},
+    ]
+    assert design_search.choices([row | {"score_in_task": "0"} for row in rows]) == {
+        "choice horizon": [3.0, 7.0],
+        "choice penalty=kl": [0.0, 1.0],
+        "choice penalty=std": [1.0, 0.0],
+    }
