@@ -71,10 +71,14 @@ def measure(settings: dict[str, Any], seed: int, folder: Path) -> Outcome:
 def choices(rows: list[dict[str, str]]) -> dict[str, list[float]]:
     """What was chosen in each trial, `choice NAME`: numbers as they are, and of each kind
     (`choice NAME=KIND`) 1 where it was chosen and 0 elsewhere. What was the same in all is left
-    out."""
+    out. NAME is the last part of a setting's name, the whole one where two end alike."""
     known: dict[str, list[float]] = {}
-    for column in rows[0].keys() - {"trial", "fqe", "score_in_task"}:
-        name, tried = column.rsplit(".", 1)[-1], [row[column] for row in rows]
+    columns = rows[0].keys() - {"trial", "fqe", "score_in_task"}
+    short = [column.rsplit(".", 1)[-1] for column in columns]
+    for column in columns:
+        tried, name = [row[column] for row in rows], column.rsplit(".", 1)[-1]
+        if short.count(name) > 1:
+            name = column
         if len(set(tried)) == 1:
             continue
         try:

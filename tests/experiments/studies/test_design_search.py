@@ -40,7 +40,10 @@ def test_choices_are_numbers_or_one_of_their_kinds() -> None:
         {"trial": "0", "a.members": "10", "a.horizon": "3", "a.penalty": "std", "fqe": "1"},
         {"trial": "1", "a.members": "10", "a.horizon": "7", "a.penalty": "kl", "fqe": "2"},
     ]
+    rows = [row | {"a.rate": row["fqe"], "b.rate": "5" + row["trial"]} for row in rows]
     assert design_search.choices([row | {"score_in_task": "0"} for row in rows]) == {
+        "choice a.rate": [1.0, 2.0],
+        "choice b.rate": [50.0, 51.0],
         "choice horizon": [3.0, 7.0],
         "choice penalty=kl": [0.0, 1.0],
         "choice penalty=std": [1.0, 0.0],
