@@ -19,7 +19,7 @@ def designs(summary: Summary) -> list[str]:
     lines = []
     for block in summary.blocks:
         for label, records in records_of(block).items():
-            drawn = [r for r in records if r["key"]["settings"]["sampler"] == "random"]
+            drawn = [r for r in records if r["key"]["settings"].get("sampler") == "random"]
             names = sorted({name for r in drawn for name in r["curves"]})  # a kind may lack a seed
             kinds = [n.removeprefix("choice ") for n in names if n.startswith("choice ")]
             of_kinds = [_entry(drawn, kind, _mean_score) for kind in kinds if "=" in kind]

@@ -32,3 +32,5 @@ def test_kinds_have_their_mean_scores_and_numbers_their_correlations() -> None:
 
 def test_records_without_choices_say_nothing() -> None:
     assert design_conclusions.designs(summary({"a": [trials(0, score=[1.0])]}, "found")) == []
+    other = trials(0, score=[1.0]) | {"key": {"seed": 0, "settings": {}}}  # of another study
+    assert design_conclusions.designs(summary({"a": [other]}, "found")) == []
