@@ -1,4 +1,5 @@
-"""What the file of a table of a study asks to be compared (`[[compared]]`)."""
+"""What the file of a table asks to be compared (`[[compared]]`): rows of a study, or columns of a
+table of runs."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,23 @@ class Compared:
     numbers: tuple[str | tuple[str, str], ...]
     digits: int = 1  # after the point
     pooled: tuple[tuple[str, str | None], ...] = ()  # rows, and others, whose mean counts instead
+
+
+def column_pairs(values: dict[str, Any], labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """One entry of the file of a table of runs, whose columns are called `labels`: each of its
+    `columns` with `than`. Raises `ConfigError` for a column that the table does not have, and for
+    one that is compared with itself."""
+    if not isinstance(values.get("than"), str) or not values.get("columns"):
+        raise ConfigError(f"compared is {values}; give columns (a list of labels) and than (one)")
+    than = values["than"]
+    for label in (than, *values["columns"]):
+        if label not in labels:
+            raise unknown_name("column that is compared", label, labels)
+    if than in values["columns"]:
+        raise ConfigError(
+            f"columns that are compared with {than!r} have it among them; leave it out"
+        )
+    yield from ((label, than) for label in values["columns"])
 
 
 def comparisons(

@@ -310,4 +310,5 @@ def lines(summary: Summary) -> list[str]:
         if name not in CONCLUSIONS:
             raise unknown_name("conclusion", name, CONCLUSIONS)
     named = [line for name in summary.plan.conclusions for line in CONCLUSIONS[name](summary)]
-    return named + row_conclusions.differences(summary)
+    compared = row_conclusions.differences(summary) + row_conclusions.column_differences(summary)
+    return named + compared

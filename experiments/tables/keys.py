@@ -23,9 +23,11 @@ RUN_BLOCK: Kinds = _SHARED | _RUN_BLOCK
 STUDY_BLOCK: Kinds = _SHARED | _STUDY_BLOCK
 RUN_TABLE: Kinds = RUN_BLOCK | _TABLE
 RUN_TABLE |= {"fqe_steps": int, "sweep": dict, "published": list, "reference": str}
+RUN_TABLE |= {"compared": list}
 STUDY_TABLE: Kinds = STUDY_BLOCK | _TABLE | {"compared": list}
 COMPARED: Kinds = {"rows": list, "than": str, "numbers": list, "digits": int}
 COMPARED |= {"pooled": bool}
+COLUMNS_COMPARED: Kinds = {"columns": list, "than": str}
 NAMES = {dict: "a table", list: "a list", str: "a text", int: "a whole number", float: "a number"}
 NAMES |= {bool: "true or false"}
 
@@ -67,7 +69,7 @@ def check(values: dict[str, Any]) -> None:
             for row in part["rows"]:
                 _require_row(row)
     for compared in values.get("compared", []):
-        require("compared", compared, COMPARED)
+        require("compared", compared, COMPARED if study else COLUMNS_COMPARED)
     if "sweep" in values:
         require("the sweep", values["sweep"], SWEEP)
 

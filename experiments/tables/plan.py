@@ -20,7 +20,7 @@ from experiments.settings import (
     preset,
 )
 from experiments.tables import keys
-from experiments.tables.compared import Compared, comparisons
+from experiments.tables.compared import Compared, column_pairs, comparisons
 from experiments.tables.keys import FINAL_EPISODES
 from mbrl import config as configs
 from mbrl.data.cards import cards_dir
@@ -133,6 +133,7 @@ class Plan:
     published: tuple[str, ...] = ()  # files in datasets/published
     conclusions: tuple[str, ...] = ()  # sentences computed from the records, under the table
     compared: tuple[Compared, ...] = ()  # rows of a study
+    compared_columns: tuple[tuple[str, str], ...] = ()  # labels in a table of runs, and of others
     reference: str | None = None  # the column that the others are compared with
     swept: SweptHyperparameter | None = None  # of a sweep over one numeric setting
     device: str = "cpu"  # where its runs train; not part of what a cell is known by
@@ -274,8 +275,6 @@ def _plan(name: str, values: dict[str, Any]) -> Plan:
         raise ConfigError("the table has no rows; give datasets, or rows of a study, or blocks")
     reference = values.get("reference")
     columns = [c.label for c in blocks[0].columns]
-    labels = [row.label for block in blocks for row in block.rows]
-    metrics = list(dict.fromkeys(name for block in blocks for name in block.metrics))
     if reference is not None and reference not in columns:
         raise unknown_name("reference column", reference, columns)
     return Plan(
@@ -286,14 +285,22 @@ def _plan(name: str, values: dict[str, Any]) -> Plan:
         fqe_steps=values.get("fqe_steps", 0),
         published=tuple(values.get("published", ())),
         conclusions=tuple(values.get("conclusions", ())),
-        compared=tuple(
-            compared
-            for asked in values.get("compared", ())
-            for compared in comparisons(asked, labels, metrics)
-        ),
+        **_compared(values, blocks),
         reference=reference,
         swept=_swept(values),
     )
+
+
+def _compared(values: dict[str, Any], blocks: list[Block]) -> dict[str, Any]:
+    """What the file asks to be compared, as fields of its plan."""
+    asked = values.get("compared", ())
+    if "study" not in values:
+        labels = list(dict.fromkeys(c.label for block in blocks for c in block.columns))
+        pairs = (pair for part in asked for pair in column_pairs(part, labels))
+        return {"compared_columns": tuple(pairs)}
+    rows = [row.label for block in blocks for row in block.rows]
+    metrics = list(dict.fromkeys(name for block in blocks for name in block.metrics))
+    return {"compared": tuple(c for part in asked for c in comparisons(part, rows, metrics))}
 
 
 def _swept(values: dict[str, Any]) -> SweptHyperparameter | None:

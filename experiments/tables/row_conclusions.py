@@ -1,5 +1,5 @@
-"""What the file of a table of a study asks to be compared: numbers of rows, paired by seed, as
-sentences under the table."""
+"""What the file of a table asks to be compared, as sentences under the table: numbers of rows of a
+study, paired by seed, or last scores of columns of runs, dataset by dataset."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,7 @@ from experiments.tables.language_conclusions import span
 from experiments.tables.records import Record
 from experiments.tables.summary import Summary, records_of
 from mbrl import statistics
+from mbrl.statistics import Interval
 
 
 def differences(summary: Summary) -> list[str]:
@@ -83,3 +84,47 @@ def _number(record: Record, name: str) -> float:
     curve, share = name.split("@")
     points = record["curves"][curve]
     return float(points[round(float(share) * (len(points) - 1))])
+
+
+def column_differences(summary: Summary) -> list[str]:
+    """Of every two columns of runs that are compared the mean difference of last scores over the
+    datasets on which both have two seeds or more, and the datasets whose own interval lies above or
+    below 0. Numbers of seeds may differ; see `statistics.paired_comparison`."""
+    lines = []
+    for column, than in summary.plan.compared_columns:
+        ours, theirs = _scores_of(column, summary), _scores_of(than, summary)
+        rows = [row for row in ours if len(ours[row]) > 1 and len(theirs.get(row, ())) > 1]
+        if not rows:
+            continue
+        at = _difference([ours[row] for row in rows], [theirs[row] for row in rows])
+        fewest = [min(len(scores[row]) for row in rows) for scores in (ours, theirs)]
+        parts = [f"{span(at)} in the mean over {len(rows)} datasets"]
+        single = {row: _difference([ours[row]], [theirs[row]]) for row in rows}
+        for word, apart in (
+            ("above", {row: d for row, d in single.items() if d.low > 0}),
+            ("below", {row: d for row, d in single.items() if d.high < 0}),
+        ):
+            if apart:
+                parts.append(f"{word} on {', '.join(f'{r} {span(d)}' for r, d in apart.items())}")
+        lines.append(
+            f"{column} less {than}, at least {fewest[0]} and {fewest[1]} seeds: {'; '.join(parts)}."
+        )
+    return lines
+
+
+def _scores_of(label: str, summary: Summary) -> dict[str, np.ndarray]:
+    """The last scores [seeds] of a column on each row of the table; runs that diverged have none,
+    and neither have rows whose numbers are no scores."""
+    by_row: dict[str, np.ndarray] = {}
+    for block in summary.blocks:
+        for row in block.block.rows if block.units <= {"score"} else ():
+            entry = block.entries.get((row.label, label))
+            if entry is not None and entry.last:
+                by_row[row.label] = np.array([x for x in entry.last if np.isfinite(x)])
+    return by_row
+
+
+def _difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> Interval:
+    return statistics.paired_comparison({"ours": ours, "theirs": theirs}, "theirs")[
+        "ours"
+    ].difference

@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
+from scipy import stats
 
 from experiments.tables import plan, row_conclusions
-from experiments.tables.compared import Compared, comparisons
-from experiments.tables.summary import Summary
+from experiments.tables.compared import Compared, column_pairs, comparisons
+from experiments.tables.plan import Block, Column, Plan, Row
+from experiments.tables.summary import BlockSummary, Entry, Summary
 from mbrl.errors import ConfigError
 from tests.experiments.tables.test_bandit_conclusions import record, summary
 
@@ -119,3 +122,62 @@ def test_stars_of_a_row_are_put_into_the_other() -> None:
     assert pairs("*, *", "base") == [(label, "base") for label in labels[:4]]
     assert pairs("co*", None) == [("cold, a", None), ("cold, c", None)]
     assert pairs("hot, a", "base") == [("hot, a", "base")]
+
+
+def of_runs(scores: dict[tuple[str, str], list[float]], unit: str = "score") -> Summary:
+    """Two blocks of runs by (dataset, column), the second with the column `other` alone."""
+    runs = {"score": {"reference_returns": [0.0, 1.0]}, "return": {"reference_returns": None}}
+    rows = tuple(Row(data, data) for data in dict.fromkeys(data for data, _ in scores))
+    blocks = []
+    for labels in (("ours", "third"), ("other",)):
+        columns = tuple(Column(label, "bc") for label in labels)
+        entries = {
+            (row.label, label): Entry(
+                seeds=list(range(len(scores.get((row.data, label), [])))),
+                last=scores.get((row.data, label), []),
+                records=[{"steps": [1], "means": [1.0], "key": {}} | runs[unit]],
+            )
+            for row in rows
+            for label in labels
+        }
+        blocks.append(BlockSummary(Block("", rows, columns, (0, 1, 2)), entries))
+    pairs = (("ours", "other"), ("third", "other"))
+    plan_of_both = Plan("t", "T", tuple(b.block for b in blocks), compared_columns=pairs)
+    return Summary(plan_of_both, tuple(blocks))
+
+
+def test_columns_are_compared_over_the_datasets_that_both_have() -> None:
+    """On `a` 22 and 12 with variances of 2, so 10 with scipy's Welch interval; on `b` 0 with one of
+    2 and none; `c` has one seed of ours and counts not. `third` has one seed everywhere."""
+    scores = {
+        ("a", "ours"): [21.0, 23.0], ("a", "other"): [11.0, 13.0], ("a", "third"): [0.0],
+        ("b", "ours"): [4.0, 6.0], ("b", "other"): [5.0, 5.0, 5.0],
+        ("c", "ours"): [99.0], ("c", "other"): [1.0, 2.0],
+    }  # fmt: skip
+    (line,) = row_conclusions.column_differences(of_runs(scores))
+    welch = stats.ttest_ind(scores["a", "ours"], scores["a", "other"], equal_var=False)
+    low, high = welch.confidence_interval(0.95)
+    assert line.startswith("ours less other, at least 2 and 2 seeds: 5.0 [")
+    assert " in the mean over 2 datasets; above on a 10.0 [" in line and "below" not in line
+    assert numbers_of(line)[-3:] == pytest.approx([10.0, low, high], abs=0.05)
+
+
+def test_runs_that_have_no_score_are_not_compared() -> None:
+    scores = {("a", "ours"): [1.0, 2.0], ("a", "other"): [1.0, 2.0]}
+    assert row_conclusions.column_differences(of_runs(scores, "return")) == []
+    scores["a", "ours"] = [1.0, float("nan")]
+    assert row_conclusions.column_differences(of_runs(scores)) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"columns": ["bc"], "than": "icl"}, "iql"),
+        ({"columns": ["bc", "iql"], "than": "iql"}, "leave it out"),
+        ({"columns": ["bc"]}, "than"),
+        ({"columns": [], "than": "iql"}, "columns"),
+    ],
+)
+def test_columns_that_are_not_there_are_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(column_pairs(asked, ["bc", "iql"]))
