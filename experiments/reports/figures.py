@@ -316,7 +316,7 @@ def scatter(
             axes.remove()
         for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
             for index, (name, (x, y)) in enumerate(groups.items()):
-                colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+                colour, marker = COLOURS[index % len(COLOURS)], marker_of(index)
                 axes.scatter(x, y, s=22, color=colour, marker=marker, alpha=0.8, lw=0, label=name)
             axes.set_title(title, fontsize=10)
             axes.set_xlabel(xlabel, fontsize=9)
@@ -334,6 +334,11 @@ def scatter(
     _data(path, ("panel", "name", "x", "y"), rows)
 
 
+def marker_of(index: int) -> str:
+    """The marker of a line: those past the last colour, which have a colour again, have another."""
+    return MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+
+
 def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
     """One line with its band or the lines of its seeds, in a colour, marker and dash pattern of
     its own."""
@@ -346,7 +351,7 @@ def _line(axes: Any, index: int, name: str, c: Curve, every: int = 1) -> None:
         c.x,
         c.mean,
         color=colour,
-        marker=MARKERS[index % len(MARKERS)],
+        marker=marker_of(index),
         ls=DASHES[index % len(DASHES)],
         ms=4,
         lw=1.4,

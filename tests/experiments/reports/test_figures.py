@@ -37,8 +37,15 @@ def test_no_two_of_nine_lines_look_alike() -> None:
         2.0,
         3.0,
     ]
-    kinds = [figures.MARKERS[i % len(figures.MARKERS)] for i in range(9)]
+    kinds = [figures.marker_of(i) for i in range(9)]
     assert len(set(kinds)) == 9 and len(set(figures.COLOURS)) >= 9
+
+
+def test_lines_that_share_a_colour_have_markers_of_their_own() -> None:
+    colours = len(figures.COLOURS)
+    for index in range(3):
+        alike = [figures.marker_of(index + colours * turn) for turn in range(3)]
+        assert len(set(alike)) == 3
 
 
 def test_data_stand_beside_each_figure(tmp_path: Path) -> None:
