@@ -133,7 +133,7 @@ class Plan:
     published: tuple[str, ...] = ()  # files in datasets/published
     conclusions: tuple[str, ...] = ()  # sentences computed from the records, under the table
     compared: tuple[Compared, ...] = ()  # rows of a study
-    compared_columns: tuple[tuple[str, str], ...] = ()  # labels in a table of runs, and of others
+    compared_columns: tuple[tuple[str, str], ...] = ()  # of runs, each with another
     reference: str | None = None  # the column that the others are compared with
     swept: SweptHyperparameter | None = None  # of a sweep over one numeric setting
     device: str = "cpu"  # where its runs train; not part of what a cell is known by

@@ -89,7 +89,8 @@ def _number(record: Record, name: str) -> float:
 def column_differences(summary: Summary) -> list[str]:
     """Of every two columns of runs that are compared the mean difference of last scores over the
     datasets on which both have two seeds or more, and the datasets whose own interval lies above or
-    below 0. Numbers of seeds may differ; see `statistics.paired_comparison`."""
+    below 0. Numbers of seeds may differ; see `statistics.paired_comparison`. Runs without a score,
+    such as those that diverged, are counted in the line."""
     lines = []
     for column, than in summary.plan.compared_columns:
         ours, theirs = _scores_of(column, summary), _scores_of(than, summary)
@@ -106,6 +107,8 @@ def column_differences(summary: Summary) -> list[str]:
         ):
             if apart:
                 parts.append(f"{word} on {', '.join(f'{r} {span(d)}' for r, d in apart.items())}")
+        if lost := _without_score(column, summary) + _without_score(than, summary):
+            parts.append(f"without {lost} runs that have no score")
         lines.append(
             f"{column} less {than}, at least {fewest[0]} and {fewest[1]} seeds: {'; '.join(parts)}."
         )
@@ -122,6 +125,12 @@ def _scores_of(label: str, summary: Summary) -> dict[str, np.ndarray]:
             if entry is not None and entry.last:
                 by_row[row.label] = np.array([x for x in entry.last if np.isfinite(x)])
     return by_row
+
+
+def _without_score(label: str, summary: Summary) -> int:
+    """Finished runs of a column that diverged, or whose last score is not a number."""
+    entries = [e for b in summary.blocks for (_, name), e in b.entries.items() if name == label]
+    return sum(len(e.diverged) + int((~np.isfinite(e.last)).sum()) for e in entries)
 
 
 def _difference(ours: list[np.ndarray], theirs: list[np.ndarray]) -> Interval:

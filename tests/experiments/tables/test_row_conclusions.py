@@ -169,6 +169,14 @@ def test_runs_that_have_no_score_are_not_compared() -> None:
     assert row_conclusions.column_differences(of_runs(scores)) == []
 
 
+def test_runs_that_diverged_are_counted() -> None:
+    scores = {("a", "ours"): [1.0, 2.0, float("nan")], ("a", "other"): [1.0, 2.0]}
+    known = of_runs(scores)
+    known.blocks[1].entries["a", "other"].diverged[2] = "critic loss"
+    (line,) = row_conclusions.column_differences(known)
+    assert line.endswith("; without 2 runs that have no score.")
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
